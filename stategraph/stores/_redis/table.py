@@ -19,6 +19,7 @@ from stategraph._owners.base import Fence, NewEntriesError
 from stategraph._owners.leases import Claim, Known, Lease, LeaseOwners, Worker, has_ended
 from stategraph._values import clock
 from stategraph._values.ids import given_id, nested_range
+from stategraph._values.provenance import Kind, RunStatus
 from stategraph.errors import (
     CheckpointCorruptError,
     CheckpointError,
@@ -511,8 +512,10 @@ def _values(batch: WriteBatch, nodes: Nodes) -> list[Any]:
 def _due_after(batch: WriteBatch) -> int | str:
     """Return the time at which a run is due after a change; "=" if it stays: an answer may have made it due."""
     run, old = batch.run, batch.old
-    stays = old is not None and not batch.taken and (old.status, old.due_ns) == (run.status, run.due_ns)
-    return "=" if stays else _ms(run.due_ns)
+    if old is None or batch.taken or old.due_ns != run.due_ns:
+        return _ms(run.due_ns)
+    is_changed_while_paused = run.kind is Kind.UPDATE and run.status is RunStatus.PAUSED
+    return "=" if run.time_ns == old.time_ns or is_changed_while_paused else _ms(run.due_ns)
 
 
 def _or_empty(number: int | None) -> int | str:
