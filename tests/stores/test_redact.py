@@ -342,14 +342,14 @@ def test_a_value_with_the_words_of_a_format_is_redacted(store: Any, tmp_path: Pa
 def test_keys_that_no_format_writes_as_they_are_can_be_redacted(store: Any, tmp_path: Path, key: str) -> None:
     """A key is found in each row, also beside one that JSON cannot hold, and in rows that remove it."""
     store.retain(RUN, RetentionPolicy("full"))
-    others = {"a": 1}, {"a": 1, "\udfff": [1]}, {"a": 1, "\udfff": [1, 2]}, {"a": 1}
+    others: list[dict[str, Any]] = [{"a": 1}, {"a": 1, "\udfff": [1]}, {"a": 1, "\udfff": [1, 2]}, {"a": 1}]
     kept = [{**other, key: SECRET * step} for step, other in enumerate(others)] + [{"a": 1}]
     for step, data in enumerate(kept):
         store.save(State(data, run_id=RUN, step=step))
 
     store.redact(RUN, key)
 
-    assert [dict(store.load(RUN, step)) for step in range(5)] == [*map(dict, others), {"a": 1}]
+    assert [dict(store.load(RUN, step)) for step in range(5)] == [*others, {"a": 1}]
     assert SECRET.encode() not in kept_in(store, tmp_path)
     assert store.verify().damaged == ()
 
