@@ -1,4 +1,4 @@
-"""Before a deployment, a graph tells which stored runs it could not continue."""
+"""Before a deployment, a graph lists the stored runs that it could not continue."""
 
 from __future__ import annotations
 

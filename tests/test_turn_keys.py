@@ -364,7 +364,7 @@ class TestBusy:
         assert desk.calls == ["slow", "late"]
 
     def test_a_call_that_loses_the_run_before_its_turn_begins(self, play: Scene, desk: Desk) -> None:
-        """It is told so, as at any other time; nothing of it is saved, and its turn can be given again."""
+        """It gets this error, as at any other time; nothing of it is saved, and its turn can be given again."""
         graph, others = desk.graph(play.store), [{"message": "other"}]
 
         class Given(dict[str, Any]):

@@ -293,7 +293,7 @@ def test_doctor_says_what_is_damaged(shop, change):
 
 
 def test_doctor_checks_the_runs_of_a_graph(shop):
-    """With a graph, it tells which runs could not go on there; the exit code is for a pipeline."""
+    """With a graph, it lists the runs that could not go on there; the exit code is for a pipeline."""
     (shop / "later.py").write_text(
         "import app\nfrom stategraph import StateGraph\ngraph = StateGraph(app.graph.config)\n"
         "for node, function in app.graph.nodes.items():\n"

@@ -80,7 +80,7 @@ def durable(
         name: Begins the keys of its effects; by default, its own name. Runs of one name are numbered as they begin, so
             give names to runs that begin at the same time in no certain order.
         repeat: The tools that are called again if it is unknown whether a call took place: those that only read, and
-            those that run another durable agent. For all others, a person is asked.
+            those that run another durable agent. For all others, a person answers.
         confirm: Functions by tool that find out whether a call took place. One gets the id of the call (the
             `tool_call_id` of its RunContext) and the arguments, and returns the result, or None if it did not.
         repeat_requests: Whether a request to the model is sent again if its outcome is unknown; if not, the run
@@ -225,7 +225,7 @@ class _Effects(AbstractCapability[Any]):
             raise UnknownNameError("tool", name, tools)
 
     def _find(self, tool: str, args: dict[str, Any], ctx: RunContext[Any]) -> Callable[[str], Any] | None:
-        """Return what finds out whether a call took place; None if a person is asked."""
+        """Return what finds out whether a call took place; None if a person answers."""
         if tool in self._plan.repeat:
             return _did_not_happen
         find = self._plan.confirm.get(tool)
@@ -255,10 +255,10 @@ class _DurableModel(WrapperModel):
     async def request(
         self, messages: Any, model_settings: Any, model_request_parameters: ModelRequestParameters
     ) -> ModelResponse:
-        asked = messages, model_settings, model_request_parameters
+        given = messages, model_settings, model_request_parameters
         if self._streams:
-            return await self._streamed(*asked)
-        return (await self._effects.request(partial(self.wrapped.request, *asked)))[0]
+            return await self._streamed(*given)
+        return (await self._effects.request(partial(self.wrapped.request, *given)))[0]
 
     @asynccontextmanager
     async def request_stream(
@@ -274,12 +274,12 @@ class _DurableModel(WrapperModel):
     async def compact_messages(self, *args: Any, **options: Any) -> ModelResponse:
         return (await self._effects.request(partial(self.wrapped.compact_messages, *args, **options)))[0]
 
-    async def _streamed(self, *asked: Any) -> ModelResponse:
+    async def _streamed(self, *given: Any) -> ModelResponse:
         """Return a response whose text is emitted: as it arrives, or at once if it was kept before."""
         emit = self._effects.context.emit
 
         async def send() -> ModelResponse:
-            async with self.wrapped.request_stream(*asked) as stream:
+            async with self.wrapped.request_stream(*given) as stream:
                 async for event in stream:
                     if text := _text_of(event):
                         emit(text)
